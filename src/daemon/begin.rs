@@ -31,6 +31,7 @@ use crate::api::{self, Admin, Guard, Readiness, Servers, Settings, Shutdown};
 use crate::core::key::Shape;
 use crate::core::region_list::RegionChanges;
 use crate::core::regions::escrow::window::marks::RememberedMarks;
+use crate::core::time::Timestamp;
 use crate::database::events::EventCourier;
 use crate::database::postgres::Database;
 use crate::engine::Engine;
@@ -189,9 +190,14 @@ fn engine(
 /// not this process can use it.
 fn take_up(setup: &Setup, store: &Opened, engine: &Engine) -> anyhow::Result<()> {
     let Some(shares) = &setup.shares else { return Ok(()) };
+    let claim = match store.memory() {
+        Some(_) => marks::claim(shares, &setup.name)?,
+        None => None,
+    };
     let left = kept::take(shares, &setup.name);
     let Some(memory) = store.memory() else { return marks::forget(shares, &setup.name) };
-    let (file, known) = marks::begin(shares, &setup.name, engine.now())?.unzip();
+    let left_at = left.as_ref().map_or(Timestamp(0), |left| left.marks);
+    let (file, known) = marks::begin(shares, &setup.name, claim, left_at, engine.now())?.unzip();
     let known: RememberedMarks = known.unwrap_or_default();
     let shapes = match &left {
         Some(left) => with_shapes(left.shapes.clone(), known.shapes()),
@@ -199,6 +205,8 @@ fn take_up(setup: &Setup, store: &Opened, engine: &Engine) -> anyhow::Result<()>
     };
     if !shapes.is_some_and(|shapes| engine.restore_shapes(shapes)) {
         tracing::warn!("what the process before left of escrow rules names other rules here: it is burnt");
+        // It holds what is to be taken away.
+        drop(file);
         return marks::forget(shares, &setup.name);
     }
     if let Some(file) = file {

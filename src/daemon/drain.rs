@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Daemon, events, kept, traces};
 use crate::api::Readiness;
+use crate::core::time::Timestamp;
 use crate::engine::clock::Deadline;
 
 /// Longest time for what is in flight when the listeners have stopped.
@@ -116,9 +117,14 @@ impl Daemon {
         }
         // The next process knows of no reservation: what came in flight goes back, too.
         self.engine.release_reserved();
-        let store = memory.keep(shapes.0.iter().map(|(_, shape)| *shape), shapes.1);
+        let store = memory.keep(shapes.0.iter().map(|(_, shape)| *shape), shapes.1, self.engine.now());
         let (name, beside) = (self.engine.name().clone(), shares.clone());
-        let left = tokio::task::spawn_blocking(move || kept::leave(&beside, &name, shapes, store)).await;
+        let marks = self.store.marks().cloned();
+        let leave = move || {
+            let lived = marks.map_or(Timestamp(0), |marks| marks.live());
+            kept::leave(&beside, &name, shapes, store, lived)
+        };
+        let left = tokio::task::spawn_blocking(leave).await;
         if let Ok(Err(error)) = left {
             let error = format!("{error:#}");
             tracing::warn!(path = %shares.display(), error, "the rights of escrow rules cannot be left beside this file for the next process, which burns what this one may have spent");

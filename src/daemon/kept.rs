@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::key::Shape;
 use crate::core::regions::NodeName;
+use crate::core::time::Timestamp;
 use crate::database::private;
 use crate::store::KeptStore;
 
@@ -32,6 +33,10 @@ pub(super) struct Left {
     /// The numbers of the rules that it speaks of, and the first that no rule had.
     pub(super) shapes: (Vec<(String, Shape)>, u32),
     pub(super) store: KeptStore,
+    /// An instant before the last sign of life in `marks.NODE`; zero if nothing was noted there. One that gave
+    /// its last sign before is older than this.
+    #[serde(default)]
+    pub(super) marks: Timestamp,
 }
 
 /// Returns where it is left: beside the weights of `split` rules.
@@ -92,9 +97,11 @@ pub(super) fn leave(
     name: &NodeName,
     shapes: (Vec<(String, Shape)>, u32),
     store: KeptStore,
+    marks: Timestamp,
 ) -> anyhow::Result<()> {
     let path = &file_of(shares, &name.node);
-    let left = Left { format: FORMAT, node: name.clone(), beside: digest_of(shares)?, shapes, store };
+    let beside = digest_of(shares)?;
+    let left = Left { format: FORMAT, node: name.clone(), beside, shapes, store, marks };
     let bytes = serde_json::to_vec(&left)?;
     let aside = path.with_extension("new");
     let mut file = private::create(&aside)?;
@@ -118,7 +125,7 @@ mod tests {
         let read = |node: &str| read_once(&path, &shares, &name(node));
         let leave = || {
             let shapes = (vec![("a".into(), Shape(8))], 16);
-            leave(&shares, &name("1"), shapes, KeptStore::default()).unwrap();
+            leave(&shares, &name("1"), shapes, KeptStore::default(), Timestamp(0)).unwrap();
         };
         assert!(read("1").unwrap().is_none());
         for weights in [None, Some("1")] {

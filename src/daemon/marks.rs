@@ -4,9 +4,14 @@
 //! It outlives the process and not the machine: a note is in the system's memory when its `write` returns,
 //! and nothing waits for a disk. So the file names the boot that it is of, and itself, as a copy of it would
 //! be used twice. Whoever reads it begins a new one in its place that carries the notes on, before anything
-//! of it is used; and keeps it locked, so that nobody reads on while another process writes.
+//! of it is used; and keeps it locked, so that nobody reads on while another process writes. A second process
+//! of the same node finds `marks.NODE.lock` held, and does not start.
+//!
+//! Notes that are written at once end with the instant, without which they do not count. It is written each
+//! second, too. So a file that was changed later than that is not the one that its process wrote last: an
+//! older one was brought back.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, TryLockError};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -22,9 +27,10 @@ use super::kept::digest_of;
 use crate::core::notice::{Notice, NoticeKind};
 use crate::core::regions::NodeName;
 use crate::core::regions::escrow::window::marks::{MarkNote, RememberedMarks};
-use crate::core::time::Timestamp;
+use crate::core::time::{Span, Timestamp};
 use crate::database::private;
 use crate::engine::Engine;
+use crate::engine::clock::Clock;
 use crate::engine::notices::NoticeSource;
 use crate::store::{MarkNotes, MemoryStore, Noted};
 
@@ -34,6 +40,13 @@ const FORMAT: u32 = 1;
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// A file that has grown by so much beyond what it began with, and thrice that, is written anew.
 const GROWTH: u64 = 1 << 20;
+/// A file that cannot be written anew may become so long.
+const LONGEST: u64 = 64 << 20;
+/// A file was changed no later than so long after its last note.
+const CHANGED_WITHIN: Span = Span::from_secs(2);
+/// Sentence for the operator where a second daemon is begun beside the first.
+const HELD: &str = "another process of this node holds it: stop that one first, or give each daemon a node, or \
+                    a file in peers.shares, of its own";
 /// Time between two looks at the file.
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -51,13 +64,56 @@ fn file_of(shares: &Path, node: &str) -> PathBuf {
     shares.with_file_name(format!("marks.{node}"))
 }
 
+fn lock_of(shares: &Path, node: &str) -> PathBuf {
+    shares.with_file_name(format!("marks.{node}.lock"))
+}
+
+/// Locks a file that is only there for that.
+fn lock(path: &Path) -> Result<File, TryLockError> {
+    let file = match File::options().write(true).open(path) {
+        Ok(file) => Ok(file),
+        Err(error) if error.kind() == ErrorKind::NotFound => private::create(path),
+        Err(_) => File::open(path),
+    };
+    let file = file.map_err(TryLockError::Error)?;
+    file.try_lock()?;
+    Ok(file)
+}
+
 fn identity_of(metadata: &Metadata) -> u64 {
     metadata.ino()
+}
+
+/// The instant at which a file was changed, however that was done: by the same clock as its notes.
+fn changed_at(metadata: &Metadata) -> Timestamp {
+    let seconds = u64::try_from(metadata.ctime()).unwrap_or(0);
+    let micros = u64::try_from(metadata.ctime_nsec() / 1_000).unwrap_or(0);
+    Timestamp(seconds.saturating_mul(1_000_000).saturating_add(micros))
+}
+
+/// True if there is no such file, as far as anybody can say.
+fn is_missing(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+/// True of a file that another process, or another part of this one, has locked.
+fn is_held(path: &Path) -> bool {
+    let file = File::options().write(true).open(path);
+    file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Notes as they are written at once.
+fn text_of(notes: &[MarkNote]) -> String {
+    let others = notes.iter().filter(|note| !matches!(note, MarkNote::Alive(_)));
+    let now = MarkNote::Alive(Clock::System.now());
+    others.chain([&now]).map(MarkNote::line).collect()
 }
 
 /// Takes a file away. One that is empty is as good as gone.
 fn remove(path: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(path) {
+        // A folder that cannot be written says so before it looks.
+        Err(_) if is_missing(path) => Ok(()),
         Err(error) if error.kind() != ErrorKind::NotFound => {
             File::options().write(true).truncate(true).open(path).map(drop).map_err(|_| error)
         }
@@ -86,6 +142,7 @@ fn read(
     shares: &Path,
     name: &NodeName,
     boot: &str,
+    left_at: Timestamp,
     now: Timestamp,
 ) -> anyhow::Result<Option<(File, RememberedMarks)>> {
     let mut file = match File::options().read(true).write(true).open(path) {
@@ -96,6 +153,7 @@ fn read(
     file.try_lock().context("another process uses it: give each daemon a folder of its own")?;
     let identity = identity_of(&file.metadata()?);
     ensure!(identity_of(&std::fs::metadata(path)?) == identity, "another process has taken it");
+    let changed = changed_at(&file.metadata()?);
     let mut text = String::new();
     file.read_to_string(&mut text).context("it is damaged, or cannot be read")?;
     let (header, notes) = text.split_once('\n').context("it is damaged")?;
@@ -105,13 +163,22 @@ fn read(
     ensure!(header.node == *name, "it is of node {}/{}", header.node.region, header.node.node);
     ensure!(header.boot == boot, "the machine was started anew since, and may have lost some of it");
     ensure!(header.file == identity, "it is a copy");
-    let mut known = RememberedMarks::default();
-    // Of a line without an end nothing was spent: its process was killed while it wrote.
+    let (mut known, mut at_once) = (RememberedMarks::default(), Vec::new());
+    // Of notes without an end nothing was spent: their process was killed while it wrote, or could not.
     for (at, line) in notes.split_inclusive('\n').enumerate() {
         let Some(line) = line.strip_suffix('\n') else { break };
         let Some(note) = MarkNote::read(line) else { bail!("line {} is damaged", at + 2) };
-        known.handle(note);
+        let is_end = matches!(note, MarkNote::Alive(_));
+        at_once.push(note);
+        if is_end {
+            at_once.drain(..).for_each(|note| known.handle(note));
+        }
     }
+    ensure!(
+        changed <= known.alive() + CHANGED_WITHIN,
+        "it was changed after its last note: an older one was brought back"
+    );
+    ensure!(known.alive() >= left_at, "it is older than what was left in good order since");
     ensure!(known.beside() == digest_of(shares)?, "another process noted its weights since");
     known.prune(now);
     Ok(Some((file, known)))
@@ -125,6 +192,10 @@ struct OpenFile {
 }
 
 impl OpenFile {
+    fn note(&mut self, notes: &[MarkNote]) -> std::io::Result<()> {
+        self.write(&text_of(notes))
+    }
+
     fn write(&mut self, text: &str) -> std::io::Result<()> {
         self.file.write_all(text.as_bytes())?;
         self.bytes += u64::try_from(text.len()).unwrap_or(0);
@@ -144,6 +215,8 @@ pub(super) struct MarksFile {
 
 #[derive(Debug)]
 struct MarksState {
+    /// Held for as long as the process lives, from its first note on.
+    claim: Option<File>,
     open: Option<OpenFile>,
     /// The next one, while it is being written.
     next: Option<OpenFile>,
@@ -156,7 +229,27 @@ struct MarksState {
     problem: Option<String>,
 }
 
-/// Begins the file of this process, with what an earlier one noted. `None`: nothing is noted on this machine.
+/// Claims the notes of a node for this process, if anybody has noted anything. Before anything is taken that
+/// an earlier process left.
+///
+/// # Errors
+/// Another process of the node runs.
+pub(super) fn claim(shares: &Path, name: &NodeName) -> anyhow::Result<Option<File>> {
+    let path = lock_of(shares, &name.node);
+    let is_first = is_missing(&path);
+    if is_first && is_missing(&file_of(shares, &name.node)) {
+        return Ok(None);
+    }
+    match lock(&path) {
+        Ok(file) => Ok(Some(file)),
+        // Nothing will be noted either.
+        Err(TryLockError::Error(_)) if is_first => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{}: {HELD}", path.display())),
+    }
+}
+
+/// Begins the file of this process, with what an earlier one noted, if the last sign of life in it is not from
+/// before `left_at`. `None`: nothing is noted on this machine.
 ///
 /// # Errors
 /// A file that cannot be used cannot be taken away either: a later process would take it for what this one
@@ -164,31 +257,42 @@ struct MarksState {
 pub(super) fn begin(
     shares: &Path,
     name: &NodeName,
+    claim: Option<File>,
+    left_at: Timestamp,
     now: Timestamp,
 ) -> anyhow::Result<Option<(Arc<MarksFile>, RememberedMarks)>> {
     let Ok(boot) = std::fs::read_to_string(BOOT) else {
         forget(shares, name)?;
         return Ok(None);
     };
-    begin_in(shares, name, boot.trim(), now)
+    begin_in(shares, name, boot.trim(), claim, left_at, now)
 }
 
 fn begin_in(
     shares: &Path,
     name: &NodeName,
     boot: &str,
+    claim: Option<File>,
+    left_at: Timestamp,
     now: Timestamp,
 ) -> anyhow::Result<Option<(Arc<MarksFile>, RememberedMarks)>> {
     let path = file_of(shares, &name.node);
-    let found = read(&path, shares, name, boot, now).unwrap_or_else(|error| {
+    let found = read(&path, shares, name, boot, left_at, now).unwrap_or_else(|error| {
         tracing::warn!(
             path = %path.display(), error = format!("{error:#}"),
             "what the process before noted of escrow rules cannot be used: what it may have spent is burnt"
         );
         None
     });
-    let state =
-        MarksState { open: None, next: None, begun: 0, beside: None, noted: Noted::Kept, problem: None };
+    let state = MarksState {
+        claim,
+        open: None,
+        next: None,
+        begun: 0,
+        beside: None,
+        noted: Noted::Kept,
+        problem: None,
+    };
     let file = MarksFile {
         path,
         shares: shares.to_owned(),
@@ -216,9 +320,10 @@ fn begin_in(
 /// Takes the file away, as this process notes nothing.
 ///
 /// # Errors
-/// It cannot be taken away.
+/// It cannot be taken away, or another process writes it.
 pub(super) fn forget(shares: &Path, name: &NodeName) -> anyhow::Result<()> {
     let path = file_of(shares, &name.node);
+    ensure!(!is_held(&path), "{}: {HELD}", path.display());
     remove(&path).with_context(|| {
         format!(
             "{} cannot be removed, and a later process would take it for what this one has spent of escrow \
@@ -241,7 +346,7 @@ impl MarksFile {
     fn create(&self) -> anyhow::Result<(OpenFile, Vec<u8>)> {
         let mut open = create(&self.aside(), &self.name, &self.boot)?;
         let digest = digest_of(&self.shares)?;
-        open.write(&MarkNote::Beside(digest.clone()).line())?;
+        open.note(&[MarkNote::Beside(digest.clone())])?;
         Ok((open, digest))
     }
 
@@ -253,16 +358,20 @@ impl MarksFile {
             }
             return Ok(());
         }
+        if state.claim.is_none() {
+            state.claim = Some(lock(&lock_of(&self.shares, &self.name.node)).context(HELD)?);
+        }
         let (mut open, digest) = self.create()?;
         open.write(text)?;
         std::fs::rename(self.aside(), &self.path)?;
         (state.begun, state.beside) = (open.bytes, Some(digest));
-        state.open = Some(open);
+        // That changed it once more.
+        state.open.insert(open).note(&[])?;
         Ok(())
     }
 
     fn note_in(&self, state: &mut MarksState, notes: &[MarkNote]) -> Noted {
-        let text: String = notes.iter().map(MarkNote::line).collect();
+        let text = text_of(notes);
         if state.noted == Noted::Kept
             && let Err(error) = self.write(state, &text)
         {
@@ -273,24 +382,28 @@ impl MarksFile {
 
     /// Nothing is noted from now on, so nothing of what was may be used.
     fn give_up(&self, state: &mut MarksState, error: &str) {
-        // Another file in its place is not ours.
-        let is_ours = |open: &OpenFile| {
-            std::fs::metadata(&self.path).is_ok_and(|found| identity_of(&found) == open.identity)
-        };
-        let gone = match &state.open {
-            None => true,
-            Some(open) if !is_ours(open) => true,
-            Some(open) => {
-                let emptied = open.file.set_len(0).is_ok();
-                remove(&self.path).is_ok() || emptied
+        let never_begun = state.open.is_none();
+        let gone = state.open.as_ref().is_none_or(|open| {
+            // By its own handle, which reaches it even where its place cannot be looked at.
+            let emptied = open.file.set_len(0).is_ok();
+            match std::fs::metadata(&self.path) {
+                // Another file in its place is not ours.
+                Ok(found) if identity_of(&found) != open.identity => true,
+                Err(error) if error.kind() == ErrorKind::NotFound => true,
+                _ => remove(&self.path).is_ok() || emptied,
             }
-        };
+        });
         state.next = None;
-        // What is left of it is made anew.
-        let _ = remove(&self.aside());
+        if state.claim.is_some() {
+            // What is left of it is made anew.
+            let _ = remove(&self.aside());
+        }
+        if gone {
+            state.open = None;
+        }
         state.noted = if gone { Noted::Off } else { Noted::Stuck };
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if state.open.is_none() && folder.is_some_and(|folder| !folder.exists()) {
+        if never_begun && folder.is_some_and(|folder| !folder.exists()) {
             // A daemon that speaks with no other may have no folder of its own. To one that does it was said.
             tracing::debug!(path = %self.path.display(), error, "what is spent of escrow rules is not noted");
             return;
@@ -308,6 +421,13 @@ impl MarksFile {
         };
         tracing::error!("{text}");
         state.problem = Some(text);
+    }
+
+    /// Gives a sign of life, and returns an instant before it; zero if nothing is noted.
+    pub(super) fn live(&self) -> Timestamp {
+        let (now, mut state) = (Clock::System.now(), self.state());
+        let is_noted = state.open.is_some() && self.note_in(&mut state, &[]) == Noted::Kept;
+        if is_noted { now } else { Timestamp(0) }
     }
 
     /// The weights beside it may have changed.
@@ -355,6 +475,8 @@ impl MarkNotes for MarksFile {
         if state.noted != Noted::Kept || state.open.is_none() {
             return false;
         }
+        // One that was begun before holds the lock of the same file.
+        state.next = None;
         // Where there is no room for another file the present one goes on.
         match self.create() {
             Ok((next, digest)) => {
@@ -363,6 +485,9 @@ impl MarkNotes for MarksFile {
             }
             Err(error) => {
                 tracing::debug!(path = %self.path.display(), "cannot be written anew: {error:#}");
+                if state.open.as_ref().is_some_and(|open| open.bytes > LONGEST) {
+                    self.give_up(&mut state, &format!("it is long and cannot be written anew: {error:#}"));
+                }
                 false
             }
         }
@@ -379,7 +504,11 @@ impl MarkNotes for MarksFile {
         match std::fs::rename(self.aside(), &self.path) {
             Ok(()) => {
                 state.begun = next.bytes;
-                state.open = Some(next);
+                // That changed it once more.
+                let noted = state.open.insert(next).note(&[]);
+                if let Err(error) = noted {
+                    self.give_up(&mut state, &error.to_string());
+                }
             }
             Err(error) => self.give_up(&mut state, &error.to_string()),
         }
@@ -423,159 +552,4 @@ impl MarksKeeper {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::key::Shape;
-    use crate::core::regions::escrow::window::marks::RuleMarks;
-
-    const NOW: Timestamp = Timestamp(1_000_000_000);
-
-    fn name(node: &str) -> NodeName {
-        NodeName { region: "eu".into(), node: node.into() }
-    }
-
-    fn rule() -> MarkNote {
-        let mut firsts = RuleMarks::default();
-        firsts.begin(Timestamp(0), 2);
-        MarkNote::Rule { identity: "a rule".to_owned(), shape: Shape(8), next: 16, firsts }
-    }
-
-    fn mark(permits: u64) -> MarkNote {
-        let key = Shape(8).0.to_le_bytes().to_vec();
-        MarkNote::Mark { key, window: 1, permits, until: Timestamp(2_000_000_000) }
-    }
-
-    fn permits(known: &RememberedMarks) -> Vec<u64> {
-        known.marks().map(|(_, _, permits, _)| permits).collect()
-    }
-
-    struct Folder {
-        folder: tempfile::TempDir,
-        shares: PathBuf,
-    }
-
-    impl Folder {
-        fn new() -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            let shares = folder.path().join("shares.1.json");
-            Self { folder, shares }
-        }
-
-        fn path(&self) -> PathBuf {
-            self.folder.path().join("marks.1")
-        }
-
-        fn begin(&self, boot: &str) -> (Arc<MarksFile>, RememberedMarks) {
-            begin_in(&self.shares, &name("1"), boot, NOW).unwrap().unwrap()
-        }
-
-        fn why(&self, node: &str, boot: &str) -> String {
-            let read = read(&self.path(), &self.shares, &name(node), boot, NOW);
-            read.map_or_else(|error| format!("{error:#}"), |found| format!("{:?}", found.is_some()))
-        }
-    }
-
-    #[test]
-    fn what_is_noted_is_known_to_the_next_process_and_carried_on() {
-        let folder = Folder::new();
-        let (file, known) = folder.begin("b");
-        assert_eq!(known, RememberedMarks::default());
-        assert!(!folder.path().exists(), "without a rule there is nothing to note");
-        assert_eq!(file.note(&[rule(), mark(3)]), Noted::Kept);
-        assert_eq!(file.note(&[mark(5)]), Noted::Kept);
-        assert!(folder.why("1", "b").contains("another process"), "it is locked while its process lives");
-        drop(file);
-        for _ in 0..3 {
-            let (file, known) = folder.begin("b");
-            assert_eq!((permits(&known), known.shapes().1), (vec![5], 16));
-            drop(file);
-        }
-        // A line that its process did not live to end.
-        let mut text = std::fs::read(folder.path()).unwrap();
-        text.extend(b"mark 08");
-        std::fs::write(folder.path(), text).unwrap();
-        assert_eq!(permits(&folder.begin("b").1), [5]);
-    }
-
-    #[test]
-    fn what_cannot_be_trusted_is_not_used_and_is_gone() {
-        let folder = Folder::new();
-        let note = || {
-            let _ = std::fs::remove_file(folder.path());
-            assert_eq!(folder.begin("b").0.note(&[rule(), mark(3)]), Noted::Kept);
-        };
-        note();
-        assert!(folder.why("2", "b").contains("node eu/1"));
-        assert!(folder.why("1", "c").contains("started anew"));
-        std::fs::write(&folder.shares, "weights").unwrap();
-        assert!(folder.why("1", "b").contains("weights"));
-        std::fs::remove_file(&folder.shares).unwrap();
-        assert_eq!(folder.why("1", "b"), "true");
-        let whole = std::fs::read_to_string(folder.path()).unwrap();
-        for (written, why) in [
-            (whole.replace("\"format\":1", "\"format\":2"), "another version"),
-            (whole.replace(" 16 ", " 17 "), "line 3 is damaged"),
-            (String::new(), "damaged"),
-        ] {
-            std::fs::write(folder.path(), written).unwrap();
-            assert!(folder.why("1", "b").contains(why), "{}", folder.why("1", "b"));
-        }
-        std::fs::write(folder.path(), &whole).unwrap();
-        let copy = folder.folder.path().join("copy");
-        std::fs::copy(folder.path(), &copy).unwrap();
-        std::fs::rename(&copy, folder.path()).unwrap();
-        assert_eq!(folder.why("1", "b"), "it is a copy");
-        assert_eq!(folder.begin("b").1, RememberedMarks::default());
-        assert!(!folder.path().exists());
-        note();
-        assert_eq!(folder.begin("c").1, RememberedMarks::default());
-        assert_eq!(folder.begin("b").1, RememberedMarks::default(), "once refused it is never used");
-    }
-
-    #[test]
-    fn weights_that_are_noted_later_are_noted_here_too() {
-        let folder = Folder::new();
-        let (file, _) = folder.begin("b");
-        file.look_beside();
-        file.note(&[rule(), mark(3)]);
-        std::fs::write(&folder.shares, "weights").unwrap();
-        file.look_beside();
-        drop(file);
-        assert_eq!(permits(&folder.begin("b").1), [3]);
-    }
-
-    #[test]
-    fn a_file_that_is_written_anew_has_what_is_noted_meanwhile() {
-        let folder = Folder::new();
-        let (file, _) = folder.begin("b");
-        file.note(&[rule()]);
-        for permits in 0..40_000 {
-            file.note(&[mark(permits)]);
-        }
-        assert!(file.is_long() && file.begin_anew());
-        file.note(&[mark(50_000)]);
-        file.note(&[rule()]);
-        file.end_anew();
-        assert!(!file.is_long());
-        assert!(std::fs::metadata(folder.path()).unwrap().len() < 1_000);
-        file.note(&[mark(50_001)]);
-        drop(file);
-        assert_eq!(permits(&folder.begin("b").1), [50_001]);
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_written_is_taken_away_and_nothing_is_noted_any_more() {
-        let folder = Folder::new();
-        let (file, _) = folder.begin("b");
-        file.note(&[rule(), mark(3)]);
-        // What no write goes to.
-        let full = File::options().write(true).open("/dev/full").unwrap();
-        let of = file.state().open.as_ref().unwrap().identity;
-        file.state().open = Some(OpenFile { file: full, identity: of, bytes: 0 });
-        assert_eq!(file.note(&[mark(4)]), Noted::Off);
-        assert!(!folder.path().exists());
-        assert_eq!(file.note(&[mark(5)]), Noted::Off);
-        let text = &file.notice()[0].text;
-        assert!(text.contains("cannot be noted"), "{text}");
-    }
-}
+mod tests;

@@ -13,7 +13,6 @@ use super::slot_marks::{MarkedWindow, Spending};
 use crate::core::algorithm::{Allowance, Verdict};
 use crate::core::calendar::Windows;
 use crate::core::regions::escrow::Ledger;
-use crate::core::regions::escrow::window::is_known;
 use crate::core::regions::escrow::window::marks::lowered_mark;
 use crate::core::table::TablePlace;
 use crate::core::time::Timestamp;
@@ -53,7 +52,7 @@ impl KeySlot {
         let at = self.rights.find(named.hash, named.key.bytes());
         let ledger = at.and_then(|at| self.rights.get(at)).and_then(Ledger::as_window);
         let own = ledger.filter(|ledger| ledger.window == window).map_or(used, |ledger| ledger.spent(used));
-        let burnt = match is_known(window, windows, self.known(named.key)) {
+        let burnt = match self.knows(named.key, window, windows) {
             true => 0,
             false => marks.burnt(&of, &self.safety).unwrap_or(0),
         };

@@ -17,6 +17,7 @@ use super::slot_marks::bucket_of;
 use crate::core::algorithm::State;
 use crate::core::key::{Key, Shape};
 use crate::core::regions::escrow::Ledger;
+use crate::core::regions::escrow::window::lives::Breaks;
 use crate::core::regions::escrow::window::marks::WindowMark;
 use crate::core::table::{Table, WEIGHT_KEPT};
 use crate::core::time::Timestamp;
@@ -32,6 +33,9 @@ type KeptEntry<T> = (Vec<u8>, T, u32);
 pub struct KeptStore {
     parts: Vec<MemoryPart>,
     newest: Timestamp,
+    /// When it was taken down.
+    #[serde(default)]
+    at: Timestamp,
     buckets: Vec<KeptEntry<State>>,
     rights: Vec<KeptEntry<Ledger>>,
     /// Of buckets in windows of which an earlier process knew only marks.
@@ -52,9 +56,9 @@ impl MemoryStore {
     /// Takes down the buckets of rules of these shapes, and charges and gives nothing of `escrow` rules any
     /// more. `next` is above all shapes that were ever used.
     #[must_use]
-    pub fn keep(&self, shapes: impl IntoIterator<Item = Shape>, next: u32) -> KeptStore {
+    pub fn keep(&self, shapes: impl IntoIterator<Item = Shape>, next: u32, now: Timestamp) -> KeptStore {
         let wanted: BTreeSet<u32> = shapes.into_iter().map(|shape| shape.of_rule().0).collect();
-        let mut kept = KeptStore::default();
+        let mut kept = KeptStore { at: now, ..KeptStore::default() };
         let mut parts: Vec<MemoryPart> = Vec::new();
         self.each_slot(|slot| {
             slot.is_sealed = slot.safety.seals_what_is_left;
@@ -75,9 +79,12 @@ impl MemoryStore {
     }
 
     /// Goes on with what an earlier process has left, before anything is asked. Buckets that find no room are
-    /// not known.
+    /// not known, nor are windows that began since: somebody else may have counted them.
     pub fn take_back(&self, kept: KeptStore) {
-        let KeptStore { mut parts, newest, buckets, rights, marks } = kept;
+        let KeptStore { mut parts, newest, at, buckets, rights, marks } = kept;
+        // A version that did not note when it ended lived at the newest instant that it counted.
+        let at = if at > Timestamp(0) { at } else { newest };
+        let begun = self.begun_at();
         let mut lost = BTreeSet::new();
         for (bytes, state, expiry) in buckets {
             let Some(key) = Key::from_bytes(&bytes) else { continue };
@@ -112,6 +119,7 @@ impl MemoryStore {
         }
         for part in &mut parts {
             part.shapes.retain(|shape| !lost.contains(shape));
+            part.breaks.add(at, begun);
         }
         let parts: Arc<[MemoryPart]> = parts.into();
         self.each_slot(|slot| {
@@ -142,7 +150,13 @@ impl KeySlot {
     /// The memories that know of these rules, the one first that counts rules that are new.
     fn parts(&self, wanted: &BTreeSet<u32>, next: u32) -> Vec<MemoryPart> {
         let earlier = self.earlier.iter().flat_map(|parts| parts.iter()).cloned();
-        let own = MemoryPart { begun: self.begun, known: self.known, shapes: BTreeSet::new(), from: Some(0) };
+        let own = MemoryPart {
+            begun: self.begun,
+            known: self.known,
+            shapes: BTreeSet::new(),
+            from: Some(0),
+            breaks: Breaks::default(),
+        };
         let mut left = wanted.clone();
         let mut parts: Vec<MemoryPart> = earlier.chain([own]).collect();
         for part in &mut parts {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 use crate::core::key::Shape;
-use crate::core::regions::escrow::window::marks::{MarkNote, RuleMarks};
+use crate::core::regions::escrow::window::marks::{MarkNote, RuleMarks, UnknownWindows};
 
 /// What became of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub(super) type MarkedRules = HashMap<u32, RuleMarks, foldhash::fast::RandomStat
 pub(super) struct MarkBook {
     pub(super) notes: Arc<dyn MarkNotes>,
     pub(super) noted: Mutex<NotedRules>,
+    /// Windows of which notes of earlier processes say nothing.
+    pub(super) unknown: Arc<UnknownWindows>,
 }
 
 #[derive(Debug, Default)]

@@ -1,28 +1,43 @@
 //! The marks of a store in memory as a whole: rules that keep to them, what an earlier process noted, and
 //! notes that are written anew.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::mark_notes::{MarkBook, MarkNotes, MarkedRules, Noted, NotedRules};
 use super::memory::MemoryStore;
 use super::slot_marks::{MarkedWindow, SlotMarks};
 use crate::core::calendar::Windows;
-use crate::core::key::Key;
+use crate::core::key::{Key, Shape};
 use crate::core::regions::escrow::window::marks::{
     MarkNote, RememberedMarks, RuleMarks, WindowMark, first_mark,
 };
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ForeseenRule;
 
+/// Rules that are remembered beside those of the set in force. The windows of more burn.
+const OTHERS_MAX: usize = 1_000;
 /// Notes that are written at once when they are begun anew.
 const AT_ONCE: usize = 1_024;
+
+/// The oldest of the rules that are not in force, where there are too many.
+fn too_many(rules: &MarkedRules, in_force: &BTreeSet<u32>) -> Vec<u32> {
+    let is_other =
+        |shape: &u32, firsts: &RuleMarks| !in_force.contains(shape) && *firsts != RuleMarks::default();
+    let others = rules.iter().filter(|(shape, firsts)| is_other(shape, firsts)).map(|(shape, _)| *shape);
+    let mut others: Vec<u32> = others.collect();
+    others.sort_unstable();
+    others.truncate(others.len().saturating_sub(OTHERS_MAX));
+    others
+}
 
 impl MemoryStore {
     /// Keeps marks of what is spent, with what an earlier process noted. Before anything is asked, and before
     /// any rule is in force; what is `known` must have been noted again by then, as it is used once.
     pub fn keep_marks(&self, notes: &Arc<dyn MarkNotes>, known: &RememberedMarks) {
+        let unknown = Arc::new(known.unknown().clone());
         self.each_slot(|slot| {
-            let marks = SlotMarks::new(Arc::clone(notes), slot.buckets.keys_max());
+            let marks = SlotMarks::new(Arc::clone(notes), Arc::clone(&unknown), slot.buckets.keys_max());
             slot.marks = Some(Box::new(marks));
         });
         let mut rules: MarkedRules =
@@ -47,7 +62,7 @@ impl MemoryStore {
         }
         let identities = known.rules().map(|(shape, identity, _)| (shape.0, identity.to_owned())).collect();
         let noted = NotedRules { identities, above: known.shapes().1, ..NotedRules::default() };
-        let book = MarkBook { notes: Arc::clone(notes), noted: Mutex::new(noted) };
+        let book = MarkBook { notes: Arc::clone(notes), noted: Mutex::new(noted), unknown };
         self.put_marked(&mut book.noted.lock().unwrap_or_else(PoisonError::into_inner), rules);
         // One that is set stays.
         let _ = self.marks.set(book);
@@ -89,6 +104,12 @@ impl MemoryStore {
             rules.insert(shape, firsts);
             changed.push((rule.shape, rule.identity.clone(), rule.share.is_some()));
         }
+        let in_force: BTreeSet<u32> = foreseen.iter().map(|rule| rule.shape.0).collect();
+        for shape in too_many(&rules, &in_force) {
+            rules.insert(shape, RuleMarks::default());
+            let identity = noted.identities.get(&shape).cloned().unwrap_or_default();
+            changed.push((Shape(shape), identity, false));
+        }
         noted.next = Some(noted.next.unwrap_or(0).max(next));
         noted.above = noted.above.max(next);
         let notes: Vec<MarkNote> = changed
@@ -108,6 +129,8 @@ impl MemoryStore {
                 false => noted.own.remove(&shape.0),
             };
         }
+        rules.retain(|shape, firsts| in_force.contains(shape) || *firsts != RuleMarks::default());
+        noted.identities.retain(|shape, _| rules.contains_key(shape));
         self.put_marked(&mut noted, rules);
     }
 
@@ -122,9 +145,14 @@ impl MemoryStore {
         }
     }
 
-    /// Writes the notes anew once most of them count no more. Blocks.
+    /// Notes that the process lives, and writes the notes anew once most of them count no more. Blocks.
     pub fn carry_marks_on(&self, now: Timestamp) {
         let Some(book) = self.marks.get() else { return };
+        if book.noted.lock().unwrap_or_else(PoisonError::into_inner).rules.is_empty() {
+            return;
+        }
+        // Of windows that begin later the next process knows nothing.
+        book.notes.note(&[MarkNote::Alive(now)]);
         if !book.notes.is_long() || !book.notes.begin_anew() {
             return;
         }
@@ -132,13 +160,17 @@ impl MemoryStore {
             let noted = book.noted.lock().unwrap_or_else(PoisonError::into_inner);
             book.notes.note(&noted.notes(&noted.rules));
         }
+        let mut pruned = now;
         // Under the slot's lock, as of two notes the later one counts.
         self.each_slot(|slot| {
             let notes = slot.marks.as_ref().map_or_else(Vec::new, |marks| marks.notes(now));
+            pruned = slot.marks.as_ref().map_or(pruned, |marks| pruned.max(marks.swept));
             for notes in notes.chunks(AT_ONCE) {
                 book.notes.note(notes);
             }
         });
+        let unknown = book.unknown.notes().chain([MarkNote::Pruned(pruned), MarkNote::Alive(now)]);
+        book.notes.note(&unknown.collect::<Vec<_>>());
         book.notes.end_anew();
     }
 }

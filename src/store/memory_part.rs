@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::core::key::Shape;
+use crate::core::regions::escrow::window::lives::Breaks;
 use crate::core::time::Timestamp;
 
 /// The rules and times that one memory knows of.
@@ -18,6 +19,9 @@ pub(super) struct MemoryPart {
     pub(super) shapes: BTreeSet<u32>,
     /// All shapes from here on are of rules that came later.
     pub(super) from: Option<u32>,
+    /// Times between the processes that went on with it.
+    #[serde(default)]
+    pub(super) breaks: Breaks,
 }
 
 impl MemoryPart {

@@ -8,10 +8,12 @@
 use std::borrow::Cow;
 
 use super::escrowed::{gathered, lends, moving};
+use super::memory_part::MemoryPart;
 use super::slot::{KeySlot, Named};
 use crate::core::algorithm::{
     Algorithm, Allowance, Counting, Limit, PLACES_PER_HOLDER_MAX, State, Verdict, WindowAllowance,
 };
+use crate::core::calendar::Windows;
 use crate::core::key::Key;
 use crate::core::regions::escrow::level::{LevelLedger, LevelStep, LevelTerms, MESSAGE_LIFE};
 use crate::core::regions::escrow::places::{Margins, PlacesLedger, PlacesStep, PlacesTerms, counted_for};
@@ -124,9 +126,19 @@ impl KeySlot {
         self.rights.get(self.rights.find(named.hash, named.key.bytes())?)
     }
 
+    fn earlier(&self, key: &Key) -> Option<&MemoryPart> {
+        self.earlier.as_ref()?.iter().find(|part| part.knows(key.shape()))
+    }
+
+    /// True if the memory that counts a bucket knows all that happened in one of its windows.
+    pub(super) fn knows(&self, key: &Key, window: u64, windows: Windows) -> bool {
+        is_known(window, windows, self.known(key))
+            && self.earlier(key).is_none_or(|part| !part.breaks.cover(window, windows))
+    }
+
     /// The memory that counts a bucket: when it began, and since when it knows of all.
     fn memory(&self, key: &Key) -> (Timestamp, Timestamp) {
-        let part = self.earlier.as_ref().and_then(|parts| parts.iter().find(|part| part.knows(key.shape())));
+        let part = self.earlier(key);
         part.map_or((self.begun, self.known), |part| (part.begun, part.known))
     }
 
@@ -143,7 +155,7 @@ impl KeySlot {
     /// Returns what this region mints in a window: its share, or less where not all of the window is known.
     fn minted(&self, held: &HeldLimit, named: Named<'_>, window: u64) -> u64 {
         let windows = held.limit.windows();
-        let known = is_known(window, windows, self.known(named.key));
+        let known = self.knows(named.key, window, windows);
         self.minted_by_marks(u64::from(held.own()), known, named, (window, windows))
     }
 

@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use super::mark_notes::{MarkNotes, MarkedRules, Noted};
 use crate::core::calendar::Windows;
 use crate::core::key::Key;
-use crate::core::regions::escrow::window::marks::{MarkNote, RuleMarks, WindowMark, are_marked, raised_mark};
+use crate::core::regions::escrow::window::marks::{
+    MarkNote, RuleMarks, UnknownWindows, WindowMark, are_marked, raised_mark,
+};
 use crate::core::regions::escrow::{EscrowSafety, RECOVERY_MARGIN};
 use crate::core::table::{Table, TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
@@ -20,9 +22,13 @@ const KEPT_FOR: Span = Span(2 * RECOVERY_MARGIN.0);
 pub(super) struct SlotMarks {
     notes: Arc<dyn MarkNotes>,
     pub(super) rules: Arc<MarkedRules>,
+    /// Windows of which notes of earlier processes say nothing.
+    unknown: Arc<UnknownWindows>,
     /// By key and window.
     marks: Table<WindowMark>,
     pub(super) noted: Noted,
+    /// Marks of windows that were over by then may be forgotten.
+    pub(super) swept: Timestamp,
 }
 
 type MarkKey = SmallVec<[u8; 80]>;
@@ -67,9 +73,9 @@ pub(super) struct Spending {
 }
 
 impl SlotMarks {
-    pub(super) fn new(notes: Arc<dyn MarkNotes>, keys_max: usize) -> Self {
+    pub(super) fn new(notes: Arc<dyn MarkNotes>, unknown: Arc<UnknownWindows>, keys_max: usize) -> Self {
         let (rules, marks) = (Arc::default(), Table::new(keys_max));
-        Self { notes, rules, marks, noted: Noted::Kept }
+        Self { notes, rules, unknown, marks, noted: Noted::Kept, swept: Timestamp(0) }
     }
 
     pub(super) fn rule(&self, of: &MarkedWindow<'_>) -> Option<&RuleMarks> {
@@ -93,6 +99,9 @@ impl SlotMarks {
     /// Returns what earlier memories may have spent in a window of which this one does not know all. `None`:
     /// anything.
     pub(super) fn burnt(&self, of: &MarkedWindow<'_>, safety: &EscrowSafety) -> Option<u64> {
+        if self.unknown.contain(of.window, of.windows) {
+            return None;
+        }
         let first = self.rule(of)?.spent(of.window, of.windows, safety)?;
         Some(self.noted_of(of).map_or(first, |mark| mark.burnt))
     }
@@ -114,6 +123,8 @@ impl SlotMarks {
         until: Timestamp,
         now: Timestamp,
     ) -> Option<TablePlace> {
+        // One that is over makes room.
+        self.swept = self.swept.max(now);
         let key = key_of(of.key, of.window);
         let place = match self.marks.find(of.hash, &key) {
             Some(place) => place,
@@ -169,6 +180,7 @@ impl SlotMarks {
     }
 
     pub(super) fn sweep(&mut self, now: Timestamp, entries: usize) {
+        self.swept = self.swept.max(now);
         self.marks.sweep(now, entries);
     }
 

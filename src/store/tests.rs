@@ -139,7 +139,7 @@ fn of_what_was_taken_down_for_the_next_process_nothing_is_given_back() {
     let (store, mut rule, key) = (MemoryStore::new(100), rule(Algorithm::FixedWindow, 100, MINUTE), key("u"));
     rule.rule.global = Some(Global::new(Mode::Escrow));
     one(&store, &rule, &key, 10, NOW);
-    let _ = store.keep(std::iter::empty(), 1);
+    let _ = store.keep(std::iter::empty(), 1, NOW);
     let refused = one(&store, &rule, &key, -10, NOW);
     assert!(!refused.verdict.admitted && refused.verdict.retry.is_some(), "{refused:?}");
 }

@@ -266,6 +266,14 @@ impl Daemon {
         });
     }
 
+    /// Starts a second process of it beside the first, and returns what that one says when it has ended.
+    pub(crate) fn started_twice(&self) -> String {
+        let mut second = self.launch.start(self.folder.path(), &self.arguments, None);
+        let status = second.wait(Duration::from_secs(20));
+        assert!(!status.success(), "{}", second.output());
+        second.output()
+    }
+
     /// Starts it once more with another program: that of this build, or the one that is named.
     pub(crate) fn exchange(&mut self, program: Option<&'static str>) {
         self.launch.program = program;

@@ -139,13 +139,17 @@ fn a_daemon_in_memory_that_is_killed_loses_two_eighths_of_its_share_at_most() {
     for (user, permits) in [("little", 20), ("more", 150), ("nearly all", 280)] {
         spend(&world, user, permits);
     }
+    // By mistake: the notes of the first process stay.
+    let refused = world.daemons[0].started_twice();
+    assert!(refused.contains("marks.eu-west-1.lock"), "{refused}");
+    spend(&world, "more", 10);
     killed(&mut world, |_| {});
     // Once more, after something was spent by the second process.
     spend(&world, "more", 40);
     spend(&world, "twice", 60);
     killed(&mut world, |_| {});
     for (user, before, kills) in
-        [("little", 20, 1), ("more", 190, 2), ("nearly all", 280, 1), ("twice", 60, 2)]
+        [("little", 20, 1), ("more", 200, 2), ("nearly all", 280, 1), ("twice", 60, 2)]
     {
         let all = before + rest(&world, user);
         eprintln!("{user}: {before} before, {all} in all");

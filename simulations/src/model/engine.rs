@@ -218,7 +218,7 @@ impl DaemonEngine {
     /// Ends in good order: what it leaves to its next process of the rights in its store.
     pub(crate) fn leave(&self) -> Option<KeptStore> {
         let (shapes, next) = self.engine.escrow_shapes();
-        let kept = self.store.keep(shapes.into_iter().map(|(_, shape)| shape), next);
+        let kept = self.store.keep(shapes.into_iter().map(|(_, shape)| shape), next, self.engine.now());
         // As it is written and read.
         serde_json::from_value(serde_json::to_value(kept).ok()?).ok()
     }

@@ -11,7 +11,7 @@ use tidegate::core::regions::escrow::window::marks::MARKED_WINDOW;
 use tidegate::core::regions::escrow::{EscrowSafety, Step, StepRequest, StepResult};
 use tidegate::core::regions::split::StartSafety;
 use tidegate::core::request::Cost;
-use tidegate::core::time::Span;
+use tidegate::core::time::{Span, Timestamp};
 use tidegate::store::KeptStore;
 
 use super::play::Summary;
@@ -259,8 +259,14 @@ impl Losses {
             self.0.retain(|(daemon, _), _| *daemon != at);
         }
         if case.fates.iter().any(dies) {
+            // Of a window that began after its last sign of life, which it gives each second, all burns.
+            let vouched = |had: &StepResult| {
+                let window = had.ledger.as_window().map_or(0, |ledger| ledger.window);
+                let start = Timestamp::window_start(window, case.held.window);
+                play.world.clock(at).since(start) > Span::from_secs(2)
+            };
             let had = (0..USERS).filter_map(|user| Some(((at, user), Self::balance(play, at, user)?)));
-            self.0.extend(had);
+            self.0.extend(had.filter(|(_, had)| vouched(had)));
         }
     }
 

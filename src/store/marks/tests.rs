@@ -4,7 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::algorithm::{Algorithm, Limit};
-use crate::core::key::Shape;
 use crate::core::regions::WorldKey;
 use crate::core::regions::escrow::window::WindowStep;
 use crate::core::regions::escrow::{Giving, Step, StepRequest, StepResult, Taking};
@@ -115,8 +114,14 @@ impl Region {
     }
 
     fn is_killed(&mut self) {
+        self.lives();
         self.now = self.now + Span::from_secs(5);
         self.begin(true);
+    }
+
+    /// It gives a sign of life, as it does each second.
+    fn lives(&self) {
+        self.paper.note(&[MarkNote::Alive(self.now)]);
     }
 
     fn held(&self) -> HeldLimit {
@@ -279,7 +284,8 @@ fn a_process_that_ends_in_good_order_after_one_was_killed_costs_nothing() {
     assert!(region.takes("u", 35));
     region.is_killed();
     assert!(region.takes("u", 25) && region.takes("other", 15));
-    let kept = region.store.keep([SHAPE], 16);
+    let kept = region.store.keep([SHAPE], 16, region.now);
+    region.lives();
     region.now = region.now + Span::from_secs(5);
     region.begin(true);
     region.store.take_back(kept);
@@ -287,4 +293,86 @@ fn a_process_that_ends_in_good_order_after_one_was_killed_costs_nothing() {
     assert_eq!((region.rest("u"), region.rest("other")), (15, 45));
     region.is_killed();
     assert_eq!((region.rest("u"), region.rest("other")), (0, 0));
+}
+
+/// Ends, is away for an hour and a half, in which another daemon may have served, and comes back.
+fn away_over_the_begin_of_a_window(in_order: bool) -> Region {
+    let mut region = Region::new(80);
+    assert!(region.takes("u", 30));
+    region.lives();
+    let kept = in_order.then(|| region.store.keep([SHAPE], 16, region.now));
+    region.now = region.now + Span::from_secs(5_400);
+    region.begin(true);
+    if let Some(kept) = kept {
+        // As it is written and read.
+        let text = serde_json::to_string(&kept).unwrap();
+        region.store.take_back(serde_json::from_str(&text).unwrap());
+    }
+    region
+}
+
+#[test]
+fn a_window_that_began_between_two_processes_burns_for_all_that_come_after() {
+    for in_order in [false, true] {
+        let mut region = away_over_the_begin_of_a_window(in_order);
+        assert_eq!((region.rest("u"), region.rest("other")), (0, 0), "in order: {in_order}");
+        region.is_killed();
+        assert_eq!(region.rest("other"), 0, "in order: {in_order}");
+        region.lives();
+        let kept = region.store.keep([SHAPE], 16, region.now);
+        region.now = region.now + Span::from_secs(5);
+        region.begin(true);
+        region.store.take_back(kept);
+        assert_eq!(region.rest("other"), 0, "in order: {in_order}");
+        // The next window is its own.
+        region.now = region.now + HOUR;
+        assert_eq!(region.rest("other"), 80);
+    }
+}
+
+#[test]
+fn what_a_clock_that_was_ahead_forgot_burns_once_it_is_right() {
+    let mut region = Region::new(80);
+    assert!(region.takes("u", 60));
+    region.is_killed();
+    let right = region.now;
+    region.now = region.now + HOUR + HOUR;
+    region.is_killed();
+    region.now = right;
+    region.is_killed();
+    assert_eq!((region.rest("u"), region.rest("other")), (0, 0));
+}
+
+#[test]
+fn a_file_that_is_written_anew_by_a_clock_that_was_ahead_says_what_it_forgot() {
+    let mut region = Region::new(80);
+    assert!(region.takes("u", 60));
+    for number in 0..20 {
+        assert!(region.takes(&format!("many {number}"), 30));
+    }
+    let right = region.now;
+    let ahead = right + HOUR + HOUR;
+    region.store.sweep(ahead);
+    region.store.carry_marks_on(ahead);
+    region.now = right;
+    region.is_killed();
+    assert_eq!((region.rest("u"), region.rest("other")), (0, 0));
+}
+
+#[test]
+fn rules_that_are_no_more_are_remembered_up_to_a_bound() {
+    let region = Region::new(80);
+    for number in 2..1_100 {
+        let foreseen =
+            ForeseenRule { shape: Shape(8 * number), identity: number.to_string(), share: Some(80) };
+        region.store.foresee(&[foreseen], 8 * number + 8, region.now);
+    }
+    let noted = region.store.marks.get().unwrap().noted.lock().unwrap();
+    assert_eq!((noted.rules.len(), noted.identities.len()), (OTHERS_MAX + 1, OTHERS_MAX + 1));
+    assert!(!noted.rules.contains_key(&SHAPE.0), "the oldest goes");
+    let mut known = RememberedMarks::default();
+    region.paper.0.lock().unwrap().0.iter().for_each(|note| known.handle(note.clone()));
+    known.handle(MarkNote::Alive(region.now));
+    known.prune(region.now);
+    assert_eq!(known.rules().count(), OTHERS_MAX + 1, "nor is it known to the next process");
 }

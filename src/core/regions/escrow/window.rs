@@ -11,6 +11,7 @@ use super::super::super::wire::rights::{ClosedWindow, Total};
 use super::EscrowSafety;
 use super::totals::{Giving, RECOVERY_MARGIN, Taking, add, sum};
 
+pub mod lives;
 pub mod marks;
 mod partner;
 mod planner;

@@ -18,6 +18,7 @@ use super::super::super::super::rule::{Mode, Rule};
 use super::super::super::super::time::{Span, Timestamp};
 use super::super::{EscrowSafety, RECOVERY_MARGIN, moves_as};
 use super::is_known;
+use super::lives::Breaks;
 
 /// Windows shorter than this burn as a whole: they are over soon.
 pub const MARKED_WINDOW: Span = Span::from_secs(10);
@@ -163,6 +164,36 @@ pub enum MarkNote {
     },
     /// The weights of this digest are noted now.
     Beside(Vec<u8>),
+    /// The process is alive at this instant.
+    Alive(Timestamp),
+    /// Nothing lived between these instants.
+    Break(Timestamp, Timestamp),
+    /// Marks of windows that were over by then may be missing.
+    Pruned(Timestamp),
+}
+
+/// Windows of which notes say nothing, whatever rule they are of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct UnknownWindows {
+    /// Windows that began in them were counted by somebody else, if at all.
+    pub breaks: Breaks,
+    /// Marks of windows that were over by then were forgotten: a clock that was ahead is right again.
+    pub pruned: Timestamp,
+}
+
+impl UnknownWindows {
+    /// True of a window that may have been spent as a whole.
+    #[must_use]
+    pub fn contain(&self, window: u64, windows: Windows) -> bool {
+        (self.pruned > Timestamp(0) && windows.end(window) <= self.pruned)
+            || self.breaks.cover(window, windows)
+    }
+
+    /// The same as notes.
+    pub fn notes(&self) -> impl Iterator<Item = MarkNote> {
+        let breaks = self.breaks.all().map(|(from, to)| MarkNote::Break(from, to));
+        breaks.chain([MarkNote::Pruned(self.pruned)])
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -201,6 +232,9 @@ impl MarkNote {
                 format!("mark {} {window} {permits} {}", hex(key), until.0)
             }
             Self::Beside(digest) => format!("beside {}", hex(digest)),
+            Self::Alive(at) => format!("alive {}", at.0),
+            Self::Break(from, to) => format!("break {} {}", from.0, to.0),
+            Self::Pruned(at) => format!("pruned {}", at.0),
         };
         let sum = sum_of(&text);
         let _ = writeln!(text, " {sum:016x}");
@@ -229,6 +263,11 @@ impl MarkNote {
                 until: Timestamp(until.parse().ok()?),
             }),
             ["beside", digest] => Some(Self::Beside(unhex(digest)?)),
+            ["alive", at] => Some(Self::Alive(Timestamp(at.parse().ok()?))),
+            ["break", from, to] => {
+                Some(Self::Break(Timestamp(from.parse().ok()?), Timestamp(to.parse().ok()?)))
+            }
+            ["pruned", at] => Some(Self::Pruned(Timestamp(at.parse().ok()?))),
             _ => None,
         }
     }
@@ -242,6 +281,9 @@ pub struct RememberedMarks {
     /// By key and window: the mark, and when the window is over.
     marks: BTreeMap<(Vec<u8>, u64), (u64, Timestamp)>,
     beside: Vec<u8>,
+    /// The last sign of life of whoever noted all this.
+    alive: Timestamp,
+    unknown: UnknownWindows,
 }
 
 impl RememberedMarks {
@@ -256,11 +298,24 @@ impl RememberedMarks {
                 self.marks.insert((key, window), (permits, until));
             }
             MarkNote::Beside(digest) => self.beside = digest,
+            // Where the clock was set back meanwhile the last one counts, too.
+            MarkNote::Alive(at) => self.alive = at,
+            MarkNote::Break(from, to) => self.unknown.breaks.add(from, to),
+            MarkNote::Pruned(at) => self.unknown.pruned = self.unknown.pruned.max(at),
         }
     }
 
-    /// Forgets windows that are over, and rules and buckets of which it does not know all.
+    /// Begins the next life: forgets windows that are over, and rules and buckets of which it does not know
+    /// all. Of windows that began since the last sign of life it knows nothing.
     pub fn prune(&mut self, now: Timestamp) {
+        if self.alive > Timestamp(0) {
+            self.unknown.breaks.add(self.alive, now);
+        } else {
+            // Nobody vouches for what is noted.
+            self.rules.clear();
+        }
+        self.unknown.pruned = self.unknown.pruned.max(now);
+        self.alive = now;
         self.rules.retain(|_, (_, firsts)| *firsts != RuleMarks::default());
         let rules = &self.rules;
         let of_rule =
@@ -272,6 +327,18 @@ impl RememberedMarks {
     #[must_use]
     pub fn beside(&self) -> &[u8] {
         &self.beside
+    }
+
+    /// The last sign of life.
+    #[must_use]
+    pub const fn alive(&self) -> Timestamp {
+        self.alive
+    }
+
+    /// Windows of which it knows nothing.
+    #[must_use]
+    pub const fn unknown(&self) -> &UnknownWindows {
+        &self.unknown
     }
 
     /// Returns what the shapes of its rules stand for, and a number that no shape had.
@@ -305,7 +372,7 @@ impl RememberedMarks {
             permits,
             until,
         });
-        rules.chain(marks)
+        rules.chain(marks).chain(self.unknown.notes()).chain([MarkNote::Alive(self.alive)])
     }
 }
 
@@ -360,6 +427,9 @@ mod tests {
                 MarkNote::Rule { identity: identity.clone(), shape: Shape(shape), next, firsts },
                 MarkNote::Rule { identity, shape: Shape(shape), next, firsts: RuleMarks::default() },
                 MarkNote::Beside(key),
+                MarkNote::Alive(Timestamp(until)),
+                MarkNote::Break(Timestamp(since), Timestamp(until)),
+                MarkNote::Pruned(Timestamp(since)),
             ] {
                 let line = note.line();
                 let text = line.strip_suffix('\n').unwrap();
@@ -423,6 +493,7 @@ mod tests {
             note(other, RuleMarks::default()),
             MarkNote::Beside(vec![1]),
             MarkNote::Beside(vec![2]),
+            MarkNote::Alive(at(5, 9)),
         ] {
             known.handle(note);
         }
@@ -434,5 +505,40 @@ mod tests {
         known.notes().for_each(|note| again.handle(note));
         again.handle(MarkNote::Beside(vec![2]));
         assert_eq!(again, known);
+    }
+
+    #[test]
+    fn windows_that_began_after_the_last_sign_of_life_are_unknown_to_all_that_come_after() {
+        let mut known = RememberedMarks::default();
+        let unknown = |known: &RememberedMarks| {
+            (8..16).filter(|hour| known.unknown().contain(*hour, hours())).collect::<Vec<_>>()
+        };
+        known.handle(MarkNote::Alive(at(10, 1_200)));
+        known.prune(at(11, 1_860));
+        // Those that are over, and the one that another daemon may have begun.
+        assert_eq!(unknown(&known), [8, 9, 10, 11]);
+        let mut next = RememberedMarks::default();
+        known.notes().for_each(|note| next.handle(note));
+        next.handle(MarkNote::Alive(at(11, 3_599)));
+        next.prune(at(11, 3_601));
+        assert!(next.unknown().breaks.cover(11, hours()), "for a life after, too");
+        assert!(next.unknown().breaks.cover(12, hours()), "it began between two lives");
+        assert!(!next.unknown().contain(13, hours()));
+    }
+
+    #[test]
+    fn a_window_whose_marks_were_forgotten_by_a_clock_that_was_ahead_is_unknown() {
+        let mut known = RememberedMarks::default();
+        known.handle(MarkNote::Alive(at(10, 600)));
+        known.prune(at(10, 601));
+        assert!(!known.unknown().contain(10, hours()), "it is in progress");
+        for now in [at(12, 0), at(10, 900)] {
+            let mut next = RememberedMarks::default();
+            known.notes().for_each(|note| next.handle(note));
+            next.prune(now);
+            known = next;
+        }
+        assert!(known.unknown().contain(10, hours()));
+        assert_eq!(known.unknown().pruned, at(12, 0));
     }
 }
