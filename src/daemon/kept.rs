@@ -60,6 +60,11 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
     }
 }
 
+/// True if there is no such file, as far as anybody can say.
+pub(super) fn is_missing(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
 /// Takes what the process before has left. A file that cannot be used is burnt, and the log says why.
 pub(super) fn take(shares: &Path, name: &NodeName) -> Option<Left> {
     let path = &file_of(shares, &name.node);
@@ -78,7 +83,8 @@ fn read_once(path: &Path, shares: &Path, name: &NodeName) -> anyhow::Result<Opti
     let taken = path.with_extension("taken");
     match std::fs::rename(path, &taken) {
         Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        // A folder that cannot be written says so before it looks.
+        Err(_) if is_missing(path) => return Ok(None),
         Err(error) => return Err(error).context("it cannot be taken away"),
     }
     sync_folder(path).context("its folder cannot be written")?;

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::kept::digest_of;
+use super::kept::{digest_of, is_missing};
 use crate::core::notice::{Notice, NoticeKind};
 use crate::core::regions::NodeName;
 use crate::core::regions::escrow::window::marks::{MarkNote, RememberedMarks};
@@ -89,11 +89,6 @@ fn changed_at(metadata: &Metadata) -> Timestamp {
     let seconds = u64::try_from(metadata.ctime()).unwrap_or(0);
     let micros = u64::try_from(metadata.ctime_nsec() / 1_000).unwrap_or(0);
     Timestamp(seconds.saturating_mul(1_000_000).saturating_add(micros))
-}
-
-/// True if there is no such file, as far as anybody can say.
-fn is_missing(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// True of a file that another process, or another part of this one, has locked.
