@@ -362,7 +362,7 @@ fn a_file_that_is_written_anew_by_a_clock_that_was_ahead_says_what_it_forgot() {
 #[test]
 fn rules_that_are_no_more_are_remembered_up_to_a_bound() {
     let region = Region::new(80);
-    for number in 2..1_100 {
+    for number in 2..1_100_u32 {
         let foreseen =
             ForeseenRule { shape: Shape(8 * number), identity: number.to_string(), share: Some(80) };
         region.store.foresee(&[foreseen], 8 * number + 8, region.now);
