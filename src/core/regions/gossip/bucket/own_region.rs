@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::{DaemonContext, GossipBucket, Period, ReceivedReport, SiblingReport};
+use crate::algorithm::Counting;
 use crate::regions::Touched;
 use crate::regions::gossip::counts::{Count, TakenIn};
 use crate::time::{Span, Timestamp};
@@ -24,7 +25,7 @@ impl GossipBucket {
     ) -> bool {
         self.changed = now;
         self.demand.offered(now, touched.offered, touched.largest);
-        if touched.refused == 0 && touched.admitted > 0 {
+        if touched.refused == 0 && touched.admitted > 0 && self.counting() == Counting::Window {
             self.unmet.admitted(touched.largest);
         }
         if let Some(period) = self.period_mut(touched.window)
