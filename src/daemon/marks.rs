@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::kept::digest_of;
+use super::kept::{digest_of, is_missing};
 use crate::core::notice::{Notice, NoticeKind};
 use crate::core::regions::NodeName;
 use crate::core::regions::escrow::window::marks::{MarkNote, RememberedMarks};
@@ -58,7 +58,7 @@ fn identity_of(metadata: &Metadata) -> u64 {
 /// Takes a file away. One that is empty is as good as gone.
 fn remove(path: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
+        Err(error) if !is_missing(path, &error) => {
             File::options().write(true).truncate(true).open(path).map(drop).map_err(|_| error)
         }
         _ => Ok(()),
