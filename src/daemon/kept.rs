@@ -44,6 +44,13 @@ fn file_of(shares: &Path, node: &str) -> PathBuf {
     shares.with_file_name(format!("rights.{node}.json"))
 }
 
+/// True if this error came of a file that is not there. Where a file system is read-only the system says that
+/// first, and does not look.
+pub(super) fn is_missing(path: &Path, error: &std::io::Error) -> bool {
+    let is_not_found = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
+    is_not_found(error) || std::fs::symlink_metadata(path).is_err_and(|error| is_not_found(&error))
+}
+
 /// Tells the notes of weights apart; of none it is empty.
 pub(super) fn digest_of(shares: &Path) -> std::io::Result<Vec<u8>> {
     match std::fs::read(shares) {
@@ -58,11 +65,6 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
         Some(folder) => File::open(folder)?.sync_all(),
         None => File::open(".")?.sync_all(),
     }
-}
-
-/// True if there is no such file, as far as anybody can say.
-pub(super) fn is_missing(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// Takes what the process before has left. A file that cannot be used is burnt, and the log says why.
@@ -83,8 +85,7 @@ fn read_once(path: &Path, shares: &Path, name: &NodeName) -> anyhow::Result<Opti
     let taken = path.with_extension("taken");
     match std::fs::rename(path, &taken) {
         Ok(()) => {}
-        // A folder that cannot be written says so before it looks.
-        Err(_) if is_missing(path) => return Ok(None),
+        Err(error) if is_missing(path, &error) => return Ok(None),
         Err(error) => return Err(error).context("it cannot be taken away"),
     }
     sync_folder(path).context("its folder cannot be written")?;
@@ -121,6 +122,17 @@ pub(super) fn leave(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_is_missed_whatever_a_file_system_says_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rights.1.json");
+        for kind in [ErrorKind::NotFound, ErrorKind::ReadOnlyFilesystem, ErrorKind::PermissionDenied] {
+            assert!(is_missing(&path, &kind.into()), "{kind}");
+        }
+        std::fs::write(&path, "").unwrap();
+        assert!(!is_missing(&path, &ErrorKind::ReadOnlyFilesystem.into()));
+    }
 
     #[test]
     fn what_is_left_is_taken_once_and_by_its_own_node_and_format_beside_the_same_weights_alone() {

@@ -104,12 +104,15 @@ fn text_of(notes: &[MarkNote]) -> String {
     others.chain([&now]).map(MarkNote::line).collect()
 }
 
+/// True if there is no such file, as far as anybody can say.
+fn is_absent(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
 /// Takes a file away. One that is empty is as good as gone.
 fn remove(path: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(path) {
-        // A folder that cannot be written says so before it looks.
-        Err(_) if is_missing(path) => Ok(()),
-        Err(error) if error.kind() != ErrorKind::NotFound => {
+        Err(error) if !is_missing(path, &error) => {
             File::options().write(true).truncate(true).open(path).map(drop).map_err(|_| error)
         }
         _ => Ok(()),
@@ -231,8 +234,8 @@ struct MarksState {
 /// Another process of the node runs.
 pub(super) fn claim(shares: &Path, name: &NodeName) -> anyhow::Result<Option<File>> {
     let path = lock_of(shares, &name.node);
-    let is_first = is_missing(&path);
-    if is_first && is_missing(&file_of(shares, &name.node)) {
+    let is_first = is_absent(&path);
+    if is_first && is_absent(&file_of(shares, &name.node)) {
         return Ok(None);
     }
     match lock(&path) {

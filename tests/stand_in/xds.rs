@@ -118,7 +118,9 @@ fn text(own: &Value, name: &str) -> String {
 }
 
 fn policy(limit: &Value) -> Policy {
-    let unit = limit.get("unit").map_or(0, |unit| UNITS.iter().position(|known| *unit == **known).unwrap());
+    // Files write units as one likes; messages have their numbers.
+    let number = |unit: &str| UNITS.iter().position(|known| known.eq_ignore_ascii_case(unit)).unwrap();
+    let unit = limit["unit"].as_str().map_or(0, number);
     let permits = limit["requests_per_unit"].as_u64().unwrap_or_default();
     let replaced = limit["replaces"].as_array().into_iter().flatten();
     Policy {
@@ -405,18 +407,20 @@ fn every_field_of_a_limit_comes_by_xds() {
         "r 9/day detailed",
         "s 1/day shadow",
         "q 1/day quota",
+        "p 9/day quota",
     ];
     let stream = playing.stream();
     stream.send(Ok(answer("1", "n1", vec![resource_of("d", &rules(&lines))]))).unwrap();
     daemon.until_healthy();
-    let call = "[a=1] [b=1] [u=1] [r=w] [s=1] [q=1]";
+    let call = "[a=1] [b=1] [u=1] [r=w] [s=1] [q=1] [p=1]";
     let first = daemon.answer("d", call).unwrap();
-    let expected = "OK | OK - 0 | OK 5 4 | OK - 4294967295 | OK 9 8 | OK 1 0 | OK 1 0";
+    let expected = "OK | OK - 0 | OK 5 4 | OK - 4294967295 | OK 9 8 | OK 1 0 | OK 1 0 | OK 9 8";
     assert_eq!(told(&first), expected, "what b replaces is not counted");
     let metadata = as_json(&first.dynamic_metadata.unwrap())["metadata"].clone();
     assert_eq!(metadata, json!({ "b": 1.0, "deep": { "list": [2.0, "two", true, null] } }));
-    let expected = "OK | OK - 0 | OK 5 3 | OK - 4294967295 | OK 9 7 | OK 1 0 | OVER 1 0";
-    assert_eq!(daemon.call("d", call), expected, "a shadow limit denies nothing, a quota not by itself");
+    let expected = "OK | OK - 0 | OK 5 3 | OK - 4294967295 | OK 9 7 | OK 1 0 | OVER 1 0 | OK 9 7";
+    let why = "a shadow limit denies nothing, and no quota does while another has room";
+    assert_eq!(daemon.call("d", call), expected, "{why}");
     assert_eq!(daemon.call("d", "[a=1 h=0]"), "OK | OK 1 1 x");
     let text = daemon.debug("/stats");
     assert!(text.contains("ratelimit.service.rate_limit.d.r_w.total_hits: 2\n"), "{text}");

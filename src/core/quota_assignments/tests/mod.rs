@@ -73,9 +73,10 @@ fn buckets_that_nobody_can_spend_of_give_way_to_others_before_their_window_ends(
 #[test]
 fn the_bucket_gives_way_that_may_be_spent_of_for_the_shortest_time() {
     const MANY: u64 = 200;
-    let at = Timestamp(1_800_000_000_000_000) + Span::from_secs(10);
-    let ends = at + Span::from_secs(86_400);
-    let left = RightsLeft { permits: 900, begins: at, ends, may_grow: false };
+    let begins = Timestamp(1_800_000_000_000_000);
+    // Of a window that has just begun nothing is assigned.
+    let (at, ends) = (begins + Span::from_secs(10), begins + Span::from_secs(86_400));
+    let left = RightsLeft { permits: 900, begins, ends, may_grow: false };
     let named = |number: u64| Arc::<[u8]>::from(format!("{number:06}").as_bytes());
     let mut table = QuotaTable::new(200);
     for number in 0..MANY {
