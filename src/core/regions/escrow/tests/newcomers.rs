@@ -54,7 +54,7 @@ fn journey(seed: u64) -> (usize, Vec<String>) {
 #[test]
 fn a_first_request_finds_something_while_a_tenth_of_the_limit_is_free() {
     let (mut judged, mut refused) = (0, Vec::new());
-    for (count, found) in (1..=60).map(journey) {
+    for (count, found) in (1..=150).map(journey) {
         judged += count;
         refused.extend(found);
     }

@@ -6,6 +6,7 @@
 use super::super::bucket::{BucketNotes, EscrowBucket, LastStatement};
 use super::super::ledger::Step;
 use super::super::planner::{Extrapolated, GAP, UNIT};
+use super::super::totals::sum;
 use super::super::{Escrow, Event};
 use super::partner::{WindowPartner, to_region};
 use super::{RegionEstimate, SpendingTime, WindowStep, lasting_need, window_transfers};
@@ -51,13 +52,14 @@ impl Escrow {
             order: self.order(bucket, region),
             ..RegionEstimate::default()
         };
-        let Some(own) = bucket.current(now) else { return silent };
+        let Some((own, ledger)) = bucket.current_window(now) else { return silent };
         let kind = RightKind::Window(window);
         if region == Regions::OWN {
             let wanted = i128::from(bucket.wanted(kind)) * UNIT;
             let free = i128::from(own.free()) * UNIT;
             let need = lasting_need(bucket.demand(now), left, i128::from(own.used) * UNIT);
-            return RegionEstimate { free, need, wanted, ..silent };
+            let moving = (i128::from(sum(&ledger.given)) - i128::from(sum(&ledger.taken))) * UNIT;
+            return RegionEstimate { free, moving, need, wanted, ..silent };
         }
         let partner = bucket.partner(region).filter(|partner| partner.heard.is_some());
         // Nothing was said, so it needs nothing that it does not have.
@@ -79,10 +81,11 @@ impl Escrow {
             partner.as_window().filter(|_| partner.kind() == kind).map_or(0, WindowPartner::net_taken);
         let used = (i128::from(minted) + moved) * UNIT - free;
         let free = free + i128::from(under_way) * UNIT;
+        let moving = -(moved + i128::from(under_way)) * UNIT;
         let demand = if fresh { partner.demand } else { 0 };
         let reachable = left > owd && self.is_reachable(now, partner, region, GAP);
         let (need, wanted) = (lasting_need(demand, left, used), i128::from(wanted) * UNIT);
-        RegionEstimate { free, need, wanted, reachable, since: partner.lacks_for(now), ..silent }
+        RegionEstimate { free, moving, need, wanted, reachable, since: partner.lacks_for(now), ..silent }
     }
 
     /// Returns what the others believe of the rights here.

@@ -22,8 +22,11 @@ const LASTED: Span = Span::from_secs(10);
 /// All regions together keep one in so many free permits, while more than one in so many of the limit is
 /// free.
 const SLICES: i128 = 10;
-/// Whoever has been refused for so long is refused for the sake of slices, or by a wrong belief.
+/// Whoever has been refused for so long, for a cost that fits only where slices are given too, gets them.
 const STARVES: Span = Span::from_millis(500);
+/// Whoever has been refused for so long although others have enough beyond their slices is refused by a
+/// wrong belief.
+const MISTAKEN: Span = Span::from_secs(4);
 
 /// The estimate of one region, permits in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,6 +34,9 @@ pub(in super::super) struct RegionEstimate {
     pub(in super::super) weight: u64,
     /// Rights that it can spend, those on their way to it included.
     pub(in super::super) free: i128,
+    /// Rights that it gave, less those that came to it: of all regions together what is on its way and in
+    /// nobody's `free`.
+    pub(in super::super) moving: i128,
     /// Permits that it will want soon, see [`lasting_need`].
     pub(in super::super) need: i128,
     /// The largest cost that it had to refuse.
@@ -129,7 +135,8 @@ impl RegionEstimate {
 }
 
 /// Returns what each region keeps for a first request: nothing where few permits are left, or little time,
-/// and nothing once a cost that would fit has been refused for long.
+/// and nothing once a cost that fits only without slices has been refused for a while, or any that would fit
+/// for long.
 fn slice(spending: SpendingTime, estimates: &[RegionEstimate]) -> i128 {
     let regions = i128::try_from(estimates.len()).unwrap_or(i128::MAX).max(1);
     let free: i128 = estimates.iter().map(|estimate| estimate.free).sum();
@@ -137,14 +144,20 @@ fn slice(spending: SpendingTime, estimates: &[RegionEstimate]) -> i128 {
     // Rights must still get to where they are wanted before the window ends.
     let ways = Span(spending.owd_max.0.saturating_mul(4));
     let left = Span(spending.length.0.saturating_sub(spending.elapsed.0));
-    let patience = STARVES.max(ways);
+    // What is on its way between others is free as well: while many give at once it is most of what is left.
+    let everywhere = free + estimates.iter().map(|estimate| estimate.moving).sum::<i128>();
+    let slice = (everywhere / SLICES / regions).max(UNIT);
+    let lacks = |estimate: &&RegionEstimate| estimate.wanted > estimate.free;
+    let kept: i128 =
+        estimates.iter().filter(|one| !lacks(one)).map(|estimate| estimate.free.min(slice)).sum();
     let starves = |estimate: &RegionEstimate| {
-        estimate.wanted > estimate.free && estimate.wanted <= free && estimate.since > patience
+        let patience = if estimate.wanted > free - kept { STARVES } else { MISTAKEN };
+        estimate.wanted <= free && estimate.since > patience.max(ways)
     };
-    if free <= few || left <= SOON + ways || estimates.iter().any(starves) {
+    if everywhere <= few || left <= SOON + ways || estimates.iter().filter(lacks).any(starves) {
         return 0;
     }
-    (free / SLICES / regions).max(UNIT)
+    slice
 }
 
 /// Returns what each region keeps for a surprise; released until shortly before so much of the window has
@@ -266,6 +279,7 @@ mod tests {
         RegionEstimate {
             weight: 1,
             free: i128::from(free) * UNIT,
+            moving: 0,
             need: i128::from(need) * UNIT,
             wanted: 0,
             reachable: true,
@@ -308,17 +322,32 @@ mod tests {
     #[test]
     fn a_slice_stays_where_nobody_asks_while_more_than_a_tenth_is_free() {
         // The second region used half of the limit, wants more, and what it will want is more than there is.
-        let of = |limit: u64, free: u64, since: Span| {
+        let of_cost = |cost: i128, limit: u64, free: u64, since: Span| {
             let mut estimates = [estimate(free, 0), estimate(0, 10 * limit), estimate(free, 0)];
-            (estimates[1].wanted, estimates[1].since) = (UNIT, since);
+            (estimates[1].wanted, estimates[1].since) = (cost * UNIT, since);
             window_transfers(of_a_day(limit), &estimates)[1]
         };
+        let of = |limit: u64, free: u64, since: Span| of_cost(1, limit, free, since);
         assert_eq!(of(40, 10, Span::ZERO), 9);
         assert_eq!(of(10, 3, Span::ZERO), 2);
         assert_eq!(of(10_000, 2_500, Span::ZERO), 2_333, "a third of a tenth of five thousand");
         assert_eq!(of(10_000, 500, Span::ZERO), 500, "the last tenth goes to whoever asks");
         assert_eq!(of(10, 1, Span::ZERO), 1, "as do the last few");
-        assert_eq!(of(40, 10, Span::from_secs(1)), 10, "nobody is refused for its sake for long");
+        assert_eq!(of(40, 10, Span::from_secs(1)), 9, "others have enough beside it");
+        assert_eq!(of(40, 10, Span::from_secs(5)), 10, "nobody is refused for its sake for long");
+        assert_eq!(of_cost(19, 40, 10, Span::ZERO), 9);
+        assert_eq!(of_cost(19, 40, 10, Span::from_secs(1)), 10, "this fits only where all is given");
+    }
+
+    #[test]
+    fn a_slice_stays_while_what_is_free_is_on_its_way_between_others() {
+        // Of eight free permits five are on their way from the third region to the second.
+        let of = |moving: i128| {
+            let mut estimates = [estimate(1, 0), estimate(0, 40), estimate(2, 0)];
+            (estimates[1].wanted, estimates[2].moving) = (UNIT, moving * UNIT);
+            window_transfers(of_a_day(12), &estimates)[1]
+        };
+        assert_eq!((of(5), of(0)), (0, 1));
     }
 
     #[test]
