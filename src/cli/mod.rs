@@ -1,8 +1,8 @@
 //! The command line: one file per command. Client commands speak to a daemon over HTTP.
 //!
-//! Exit codes: 0 ok, 1 failed, 2 usage or configuration, 3 daemon not reached, 4 denied, 5 differs
-//! (`rules diff --exit-code`), 6 somebody else is at it (`audit archive`), 126 nobody knows whether the file is
-//! there (`object get`).
+//! Exit codes: 0 ok, 1 failed, 2 usage or configuration, 3 daemon not reached, 4 denied, 5 differs (`rules
+//! diff --exit-code`), 6 somebody else is at it (`audit archive`), 126 nobody knows whether the file is there
+//! (`object get`).
 
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
 use std::num::{IntErrorKind, ParseIntError};
@@ -96,8 +96,8 @@ impl From<anyhow::Error> for Failure {
 /// The end of a command: its exit code, or why it failed.
 pub type Ended = Result<ExitCode, Failure>;
 
-/// The exit code of a file that may be there and was not fetched. PostgreSQL takes 1 to 125 for a file that is
-/// not there, and a recovery would end before the last of its WAL.
+/// The exit code of a file that may be there and was not fetched. PostgreSQL takes 1 to 125 for a file that
+/// is not there, and a recovery would end before the last of its WAL.
 const UNFETCHED: u8 = 126;
 
 /// The exit code of a request that was denied.

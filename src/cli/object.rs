@@ -23,7 +23,8 @@ pub(super) enum Object {
         new: bool,
     },
     /// Fetches a file from there, as a whole or not at all. Exit code 1: there is none. 126: it may be there,
-    /// and was not fetched, so that PostgreSQL stops (`restore_command`) instead of ending its recovery early.
+    /// and was not fetched, so that PostgreSQL stops (`restore_command`) instead of ending its recovery
+    /// early.
     Get {
         /// Its place.
         url: String,

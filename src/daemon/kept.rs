@@ -33,8 +33,8 @@ pub(super) struct Left {
     /// The numbers of the rules that it speaks of, and the first that no rule had.
     pub(super) shapes: (Vec<(String, Shape)>, u32),
     pub(super) store: KeptStore,
-    /// An instant before the last sign of life in `marks.NODE`; zero if nothing was noted there. One that gave
-    /// its last sign before is older than this.
+    /// An instant before the last sign of life in `marks.NODE`; zero if nothing was noted there. One that
+    /// gave its last sign before is older than this.
     #[serde(default)]
     pub(super) marks: Timestamp,
 }

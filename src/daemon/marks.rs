@@ -246,8 +246,8 @@ pub(super) fn claim(shares: &Path, name: &NodeName) -> anyhow::Result<Option<Fil
     }
 }
 
-/// Begins the file of this process, with what an earlier one noted, if the last sign of life in it is not from
-/// before `left_at`. `None`: nothing is noted on this machine.
+/// Begins the file of this process, with what an earlier one noted, if the last sign of life in it is not
+/// from before `left_at`. `None`: nothing is noted on this machine.
 ///
 /// # Errors
 /// A file that cannot be used cannot be taken away either: a later process would take it for what this one

@@ -71,9 +71,9 @@ impl Batch {
         Self::read(bytes).ok_or(Damaged)
     }
 
-    /// Returns how many decisions it tells of: its records, and those of its sums. A decision is in up to four
-    /// sums, of its rule, user, path and key, and the batch may have any of them: it tells of as many as the
-    /// kind that has most.
+    /// Returns how many decisions it tells of: its records, and those of its sums. A decision is in up to
+    /// four sums, of its rule, user, path and key, and the batch may have any of them: it tells of as many as
+    /// the kind that has most.
     #[must_use]
     pub fn decisions(&self) -> u64 {
         let sums = read_sums(&self.sums).unwrap_or_default();

@@ -188,8 +188,8 @@ impl ArchivePlace {
     }
 
     /// Writes a file unless there is one of this name: then `false`. It is there as a whole or not at all. Of
-    /// two writers at once one is first, where the file is no larger than a segment of WAL and the store knows
-    /// conditions.
+    /// two writers at once one is first, where the file is no larger than a segment of WAL and the store
+    /// knows conditions.
     ///
     /// # Errors
     /// The file cannot be read, or the archive does not take it.

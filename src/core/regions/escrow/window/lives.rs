@@ -1,7 +1,8 @@
 //! The times between the lives of a daemon of which something outlives its process.
 //!
-//! Another daemon may have served in its place meanwhile, on a machine with a disk of its own. Of windows that
-//! began before it did it spent nothing; those that began between two lives it may have spent as a whole.
+//! Another daemon may have served in its place meanwhile, on a machine with a disk of its own. Of windows
+//! that began before it did it spent nothing; those that began between two lives it may have spent as a
+//! whole.
 
 use super::super::super::super::calendar::Windows;
 use super::super::super::super::time::Timestamp;
